@@ -208,7 +208,7 @@ mutants! {
     counts_that_are_written_without_a_word_before_are_caught: NoAnnouncement by seed 1, "before the other nodes have heard";
     counts_that_are_written_before_the_others_have_heard_are_caught: NoWait by seed 1, "before the other nodes have heard";
     minutes_that_are_not_added_to_windows_are_caught: NoContribution by seed 2, "no claim will find it";
-    users_that_are_added_without_a_claim_are_caught: BlindContribution by seed 3404, "was sealed with";
+    users_that_are_added_without_a_claim_are_caught: BlindContribution by seed 20300, "was sealed with";
     overflow_events_without_their_series_are_caught: SeriesForgotten by seed 3, "the events of" | "the sets of";
 }
 

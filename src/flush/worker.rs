@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
+use futures_util::future::join;
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -64,7 +65,7 @@ impl Worker {
                 self.seal_all(&self.old, OLD_CONCURRENT, OLD_TOGETHER),
             );
         };
-        shared.claims.renewing(shared.until_overdue(work)).await;
+        Box::pin(shared.claims.renewing(shared.until_overdue(work))).await;
         shared.finished.cancel();
         shared.claims.release_all(None).await;
         shared.states.late().report(&mut Throttle::new(LATE_LOG_INTERVAL));
@@ -85,7 +86,7 @@ impl Worker {
     }
 
     async fn rounds(&self, backlog: &mut BacklogReport) {
-        let Shared { store, node, metrics, states, stop, .. } = &*self.shared;
+        let Shared { store, metrics, states, stop, .. } = &*self.shared;
         let mut agreement = Agreement::default();
         let mut backlog_throttle = Throttle::new(BACKLOG_INTERVAL);
         let mut down_throttle = Throttle::new(DOWN_LOG_INTERVAL);
@@ -95,8 +96,7 @@ impl Worker {
             self.heartbeat.beat();
             let began = Instant::now();
             let closes_all = self.closes_all();
-            self.heartbeat.during(agreement.look(&**store, node, metrics)).await;
-            let claims = self.heartbeat.during(self.round(agreement.agrees)).await;
+            let claims = self.heartbeat.during(self.round(&mut agreement)).await;
             match &claims {
                 Ok(_) => {
                     metrics.store_up.set(agreement.has_room.into());
@@ -146,13 +146,14 @@ impl Worker {
         tokio::time::sleep_until(until).await;
     }
 
-    /// Checks in at all due partitions and, if `agrees`, claims minutes. Returns the number of claims, or the last error.
-    async fn round(&self, agrees: bool) -> Result<usize, StoreError> {
-        let Shared { metrics, claims: held, .. } = &*self.shared;
-        let now = Instant::now();
+    /// Checks the store, checks in at all due partitions and, if the settings agree, claims minutes. Returns the number of
+    /// claims, or the last error.
+    async fn round(&self, agreement: &mut Agreement) -> Result<usize, StoreError> {
+        let Shared { store, node, metrics, claims: held, .. } = &*self.shared;
+        let due = self.due_partitions(agreement.look(&**store, node, metrics)).await.into_iter();
+        let (agrees, now) = (agreement.agrees, Instant::now());
         let wanting = self.outboxes.iter().filter(|(_, outbox)| outbox.wants_lapsed(now, agrees));
         let wanting: Vec<_> = wanting.map(|(name, _)| name.clone()).collect();
-        let due = self.due_partitions().await.into_iter();
         let calls: Vec<_> =
             due.map(|partition| self.ask(partition, agrees.then_some(&wanting[..]))).collect();
         let mut answers = stream::iter(calls).buffer_unordered(CONCURRENT);
@@ -326,7 +327,8 @@ impl Worker {
         sources
     }
 
-    async fn due_partitions(&self) -> Vec<Partition> {
+    /// Returns the partitions at which to check in, once the store has been checked.
+    async fn due_partitions(&self, checked: impl Future<Output = ()>) -> Vec<Partition> {
         let Shared { store, partitions, outputs, states, node, .. } = &*self.shared;
         let settings = self.settings();
         let FlushSettings { interval, grace, .. } = settings;
@@ -336,7 +338,8 @@ impl Worker {
             state.settling.look(store.generation(partition), now, &settings);
             state.ask_times.fills(now)
         });
-        let have_work = store.have_work(&others, outputs).await;
+        // At the same time, because waiting for replies is most of what an idle node costs.
+        let ((), have_work) = join(checked, store.have_work(&others, outputs)).await;
         // If this fails, all partitions count as having work, and their check-ins will return the same error.
         let have_work = have_work.unwrap_or_else(|_| vec![true; others.len()]);
         let filling = filling.into_iter().map(|partition| (partition, false));
