@@ -82,6 +82,8 @@ pub(crate) struct Cluster {
     pub(crate) binary: Option<PathBuf>,
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) nodes: Vec<Node>,
+    /// The time that the nodes run before the first event is sent.
+    pub(crate) rest: Duration,
     /// The CPUs that send datagrams, if not those of this thread.
     pub(crate) senders: Option<CpuSet>,
 }
@@ -115,6 +117,7 @@ impl Cluster {
             binary: None,
             servers,
             nodes: Vec::new(),
+            rest: Duration::ZERO,
             senders: None,
         }
     }
@@ -162,7 +165,7 @@ impl Cluster {
     /// Starts nodes, and sends each node its share of a load. Returns the cost and the end of the minute.
     pub(crate) fn feed(&mut self, flow: &Flow, nodes: usize) -> anyhow::Result<(Fed, Instant)> {
         ensure!(flow.lasts() + END < Duration::from_secs(60), "a load longer than a minute");
-        let start = START * u32::try_from(nodes + 1)?;
+        let start = START * u32::try_from(nodes + 1)? + self.rest;
         let (begins, begins_nanos) = self.set_clock(start, flow)?;
         let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         self.requests = (flow.clients > 0).then(address);

@@ -1,6 +1,8 @@
 //! Measures how the cost grows with the load: CPU time per event, which should not grow with the number of series or nodes,
 //! and memory of Redis, which is proportional to the number of events.
 
+use std::time::Duration;
+
 use anyhow::ensure;
 use rustix::thread::CpuSet;
 
@@ -17,6 +19,8 @@ const MASTERS: usize = 3;
 /// The duration of a load that several nodes share, in seconds.
 const SECONDS: u32 = 58;
 const ROUNDS: usize = 3;
+/// The time after which a started node no longer checks in at every partition in every round.
+const UNTIL_REST: Duration = Duration::from_secs(24);
 /// The numbers of events per minute.
 const EVENTS: [f64; 5] = [1e4, 1e5, 1e6, 1e7, 1e8];
 
@@ -78,7 +82,8 @@ pub(super) fn series(
 
 /// Measures growth with the number of nodes that share a load, on a Redis Cluster. The load lasts for nearly a minute, so that
 /// the costs of a node per minute have the same share as in practice: for closing the minute and, with `sets`, for adding each
-/// user once. The nodes and servers run on one CPU, so that they do not slow each other down, and the sender on another one,
+/// user once. The load begins when the nodes are at rest, because what a node costs while it starts does not depend on the
+/// load. The nodes and servers run on one CPU, so that they do not slow each other down, and the sender on another one,
 /// so that datagrams are never in the cache of the CPU that reads them, as they are not if they come from other hosts.
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let [senders, last] = divided_cpus()?;
@@ -92,7 +97,7 @@ fn shared(report: &mut Report, senders: CpuSet) -> anyhow::Result<()> {
     let stores = ["sets", "log"].map(eds::Store::Redis);
     let measure = |store, number: u32| {
         let mut cluster = eds::Cluster::of(store, MASTERS);
-        cluster.senders = Some(senders);
+        (cluster.senders, cluster.rest) = (Some(senders), UNTIL_REST);
         let figures = eds::count_with(cluster, &flow, number as usize)?;
         ensure!(figures.events_lost == 0.0, "{} events were lost", figures.events_lost);
         cost(figures, &flow)
