@@ -93,7 +93,6 @@ impl Worker {
         let mut offset_throttle = Throttle::new(OFFSET_LOG_INTERVAL);
         let mut late_throttle = Throttle::new(LATE_LOG_INTERVAL);
         while !stop.is_cancelled() {
-            self.heartbeat.beat();
             let began = Instant::now();
             let closes_all = self.closes_all();
             let claims = self.heartbeat.during(self.round(&mut agreement)).await;

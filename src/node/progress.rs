@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, interval_at};
 
 use super::lock;
 
@@ -54,7 +54,9 @@ impl Heartbeat {
 
     /// Sends heartbeats until the work, which has its own time limits, is complete.
     pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut beat = tokio::time::interval(BEAT_INTERVAL);
+        self.beat();
+        // The first tick of `interval` would wake up the runtime again after 1 ms.
+        let mut beat = interval_at(Instant::now() + BEAT_INTERVAL, BEAT_INTERVAL);
         let mut work = std::pin::pin!(work);
         loop {
             tokio::select! {
