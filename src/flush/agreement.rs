@@ -39,16 +39,20 @@ impl Agreement {
         let (difference, checked) = join(difference, timeout(LOOK_WITHIN, store.check())).await;
         self.has_room = !matches!(checked, Ok(Err(StoreError::Full(_))));
         let mut errors = lock(&node.store_errors);
-        let mut error = checked.unwrap_or(Ok(())).err();
+        if let Ok(checked) = checked {
+            errors.store = checked.err().map(|error| error.to_string());
+        }
         match difference {
             Ok(Ok(difference)) => {
                 errors.settings = difference.as_ref().map(Diagnosis::reason);
                 self.compared(difference, metrics);
             }
-            Ok(Err(not_compared)) => error = error.or(Some(not_compared)),
+            Ok(Err(error)) => {
+                errors.settings = None;
+                errors.store.get_or_insert_with(|| error.to_string());
+            }
             Err(_takes_longer) => {}
         }
-        errors.store = error.map(|error| error.to_string());
     }
 
     fn compared(&mut self, difference: Option<Diagnosis>, metrics: &Metrics) {
@@ -165,18 +169,36 @@ mod tests {
     use crate::event::Partition;
     use crate::node::Node;
 
-    /// A store whose settings differ from this node's, and with a server that hangs, and an output that accepts everything.
-    #[derive(Debug)]
-    struct Other;
+    /// A store with these results, of which None hangs, and an output that accepts everything.
+    #[derive(Debug, Clone)]
+    struct Other {
+        checked: Option<Result<(), StoreError>>,
+        difference: Option<Result<Option<Diagnosis>, StoreError>>,
+    }
+
+    impl Other {
+        /// A store whose settings differ from this node's, and with a server that hangs.
+        fn new() -> Self {
+            let difference = Diagnosis::new(Cause::Settings, "flush.grace differs");
+            Self { checked: None, difference: Some(Ok(Some(difference))) }
+        }
+    }
+
+    async fn or_hang<T>(result: Option<T>) -> T {
+        match result {
+            Some(result) => result,
+            None => std::future::pending().await,
+        }
+    }
 
     #[async_trait]
     impl Store for Other {
         async fn check(&self) -> Result<(), StoreError> {
-            std::future::pending().await
+            or_hang(self.checked.clone()).await
         }
 
         async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
-            Ok(Some(Diagnosis::new(Cause::Settings, "flush.grace differs")))
+            or_hang(self.difference.clone()).await
         }
 
         fn generation(&self, _: Partition) -> u64 {
@@ -202,8 +224,8 @@ mod tests {
     #[tokio::test]
     async fn output_takes_nothing_while_settings_differ() {
         let target = CountsTarget {
-            store: Arc::new(Other),
-            output: Arc::new(Other),
+            store: Arc::new(Other::new()),
+            output: Arc::new(Other::new()),
             metrics: Metrics::new(Arc::<Node>::default()).of_output("o"),
             node: Arc::default(),
             name: OutputName::default(),
@@ -217,8 +239,32 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn difference_is_found_although_a_server_hangs() {
         let mut agreement = Agreement::default();
-        agreement.look(&Other, &Node::default(), &Metrics::new(Arc::default())).await;
+        agreement.look(&Other::new(), &Node::default(), &Metrics::new(Arc::default())).await;
         assert!(!agreement.agrees);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn errors_of_the_last_look_are_kept_for_the_report() {
+        let (node, metrics) = (Node::default(), Metrics::new(Arc::default()));
+        let mut agreement = Agreement::default();
+        let differs = Other::new();
+        let away = || StoreError::unavailable("refused");
+        let well = Other { checked: Some(Ok(())), difference: Some(Ok(None)) };
+        for (store, expected) in [
+            (well.clone(), [false, false]),
+            (differs.clone(), [false, true]),
+            // While the settings cannot be read, it is unknown whether they differ.
+            (Other { difference: Some(Err(away())), ..differs.clone() }, [true, false]),
+            // A server that hangs says nothing about the error.
+            (Other { checked: None, ..well.clone() }, [true, false]),
+            (Other { checked: Some(Err(away())), ..differs }, [true, true]),
+            (well, [false, false]),
+        ] {
+            agreement.look(&store, &node, &metrics).await;
+            let errors = lock(&node.store_errors).clone();
+            let found = [errors.store, errors.settings].map(|error| error.is_some());
+            assert_eq!(found, expected, "{store:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use super::schedule::looked_within;
 use super::{FlushSettings, Shared};
 use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Minute, Partition};
-use crate::node::{self, Heartbeat, Node, Throttle, number};
+use crate::node::{self, Heartbeat, Node, StoreErrors, Throttle, lock, number};
 use crate::store::{
     Bucket, CheckIn, Claim, ClaimRequest, Compaction, News, OutputName, SealRequest, StoreError,
 };
@@ -66,6 +66,7 @@ impl Worker {
             );
         };
         Box::pin(shared.claims.renewing(shared.until_overdue(work))).await;
+        *lock(&shared.node.store_errors) = StoreErrors::default();
         shared.finished.cancel();
         shared.claims.release_all(None).await;
         shared.states.late().report(&mut Throttle::new(LATE_LOG_INTERVAL));
@@ -348,6 +349,8 @@ impl Worker {
             let mut state = states.of(partition);
             let lags = node.partitions.of(partition).lags || state.hands_back > 0;
             let settling = &mut state.settling;
+            // The check may have found that the server lost its data.
+            settling.look(store.generation(partition), now, &settings);
             let lags = settling.reports_lag(lags, now, grace);
             let has_settled = settling.may_close(now) && settling.may_take_over(now);
             // When everything is to be closed, all partitions are checked: the last replies may predate the last events.

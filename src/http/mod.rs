@@ -21,7 +21,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use futures_util::future::try_join;
+use futures_util::future::join;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -207,11 +207,13 @@ impl Vitals for Health {
         let mut reasons = Vec::new();
         let warnings = self.store.warnings();
         let mut warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-        let checked = try_join(self.store.difference(), self.store.check());
+        let checked = join(self.store.difference(), self.store.check());
         match tokio::time::timeout(STORE_ANSWERS_WITHIN, checked).await {
-            Ok(Ok((None, ()))) => {}
-            Ok(Ok((Some(found), ()))) => reasons.push(StoreError::Refused(found).to_string()),
-            Ok(Err(error)) => reasons.push(error.to_string()),
+            Ok((Ok(Some(found)), _)) => reasons.push(StoreError::Refused(found).to_string()),
+            Ok((difference, checked)) => {
+                let error = checked.err().or(difference.err());
+                reasons.extend(error.map(|error| error.to_string()));
+            }
             Err(_) => reasons.push("store is unavailable: no response in time".to_owned()),
         }
         if self.draining.is_cancelled() {

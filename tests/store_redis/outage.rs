@@ -56,6 +56,43 @@ async fn restarted_redis_has_its_data_and_another_generation() {
     assert_eq!(finish(&store, &again).await.unwrap(), 3);
 }
 
+/// As behind a proxy that leads new connections to another server, but does not end the old ones.
+#[tokio::test]
+async fn connections_to_different_servers_are_noticed() {
+    let (old, new) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let line = TcpProxy::start(old.address());
+    let mut settings = tcp(&old);
+    settings.redis.address = Address::Server(line.address().into());
+    let store = store(&settings);
+    // Connects for draining, but not for recording.
+    store.shared([].into_iter()).await.unwrap();
+    line.lead_new_to(new.address());
+    record(&store, minute(), &["s=1"], 1).await.unwrap();
+    let generation = store.generation(partition());
+    let checks = [store.check().await, store.check().await];
+    assert!(checks.iter().any(Result::is_err), "the new server was not checked");
+    assert_ne!(store.generation(partition()), generation);
+}
+
+/// The server is replaced by another one while its connections stay open, and does not answer any check in time.
+#[tokio::test]
+async fn commands_look_at_the_server_while_no_check_is_answered() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    record(&store, minute(), &["s=1"], 1).await.unwrap();
+    let generation = store.generation(partition());
+    // Changes the replication ID.
+    server.query::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+    let deadline = Instant::now() + SOON;
+    while store.generation(partition()) == generation {
+        assert!(Instant::now() < deadline, "the new replication ID was not found");
+        let _abandoned = tokio::time::timeout(Duration::ZERO, store.check()).await;
+        let _ = record(&store, minute(), &["s=1"], 1).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// A recording fails unless it goes to the server that admitted its series, because a different server may not know them.
 #[tokio::test]
 async fn recording_for_another_generation_is_refused() {

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 pub use self::fault::{Fault, FaultKind, find_tls, on_one_line};
 pub use self::link::Connection;
+use self::link::Link;
 pub use self::secret::{HIDDEN, Secret};
 pub use self::server::Server;
 pub use self::settings::{
@@ -40,8 +41,8 @@ pub struct Lane(pub usize);
 #[derive(Debug, Clone, Copy)]
 pub struct Lanes {
     /// The number of watched lanes, which are the first ones. The server's generation changes if the connection of a watched
-    /// lane is lost, or if [`Redis::look`] finds a new replication ID. A command on a watched lane looks first if nobody has
-    /// for 2 s.
+    /// lane is lost, or if [`Redis::look`] finds a new replication ID. A command on a watched lane looks first if the last
+    /// look that was answered is 2 s old.
     pub watched: usize,
     /// The number of other lanes. If one of them is lost, the generation stays the same.
     pub others: usize,
@@ -276,12 +277,15 @@ impl Redis {
             )
             .at(server));
         }
-        command(&mut connection).await.map_err(|error| {
-            if fault::may_have_moved(&error) {
-                self.suspect();
-            }
-            server.link(lane).failed(&connection, &error)
-        })
+        let done = command(&mut connection).await;
+        done.map_err(|error| self.failed(server.link(lane), &connection, &error))
+    }
+
+    fn failed(&self, link: &Link, connection: &Connection, error: &RedisError) -> Fault {
+        if fault::may_have_moved(error) {
+            self.suspect();
+        }
+        link.failed(connection, error)
     }
 
     /// Returns the connection of a lane. On a watched lane, looks at the server first if nobody has recently.
@@ -299,7 +303,8 @@ impl Redis {
         let mut connection = link.connection().await.inspect_err(|_| self.suspect())?;
         connection.repeats_by = Some(Arc::clone(link));
         let looked = server.look(&mut connection).await;
-        let (info, has_its_data) = looked.map_err(|error| link.failed(&connection, &error))?;
+        let looked = looked.map_err(|error| self.failed(link, &connection, &error));
+        let (info, has_its_data) = looked?;
         if !has_its_data {
             let reason = "its replication ID changed, so acknowledged data may have been lost";
             tracing::warn!("{server}: {reason}");

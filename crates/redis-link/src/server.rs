@@ -12,8 +12,10 @@ use crate::link::{Connection, Link};
 use crate::settings::{Endpoint, Settings};
 use crate::{Check, Lane, Lanes, info_field};
 
-/// The maximum time between two looks while there are commands.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// The age of the last answered look from which commands look again.
+const LOOK_AGE_MAX: Duration = Duration::from_secs(2);
+/// The minimum time between two looks of commands.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// A Redis server and the connections to it. `Display` shows its endpoint.
 pub struct Server {
@@ -29,8 +31,10 @@ pub struct Server {
 
 #[derive(Default)]
 struct Looked {
-    /// When the last look began.
-    at: Option<Instant>,
+    /// When a command last looked, whether or not it was answered.
+    asked: Option<Instant>,
+    /// When the last look that was answered began.
+    answered: Option<Instant>,
     replication_id: Option<String>,
 }
 
@@ -75,7 +79,7 @@ impl Server {
         (self.number << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
-    /// Returns whether the append-only file was disabled at the last check. If so, a crash loses recent data.
+    /// Returns whether the append-only file was disabled at the last look. If so, a crash loses recent data.
     #[must_use]
     pub fn forgets(&self) -> bool {
         self.forgets.load(Ordering::Relaxed)
@@ -89,8 +93,15 @@ impl Server {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns whether a command must look first. If so, other commands need not for a while.
     pub(crate) fn is_time_to_look(&self) -> bool {
-        self.looked().at.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL)
+        let mut looked = self.looked();
+        let is_older = |at: Option<Instant>, age| at.is_none_or(|at| at.elapsed() >= age);
+        let is_time = is_older(looked.answered, LOOK_AGE_MAX) && is_older(looked.asked, LOOK_PAUSE);
+        if is_time {
+            looked.asked = Some(Instant::now());
+        }
+        is_time
     }
 
     /// Returns an INFO reply, and whether the replication ID is the same as at the last look; if not, changes the generation.
@@ -99,19 +110,22 @@ impl Server {
         &self,
         connection: &mut Connection,
     ) -> Result<(String, bool), RedisError> {
-        self.looked().at = Some(Instant::now());
+        let began = Instant::now();
         let info = redis::cmd("INFO").arg(&["memory", "persistence", "replication"]).take();
         let info: String = info.query_async(connection).await?;
         let forgets = info_field(&info, "aof_enabled") == Some("0");
         self.forgets.store(forgets, Ordering::Relaxed);
+        let mut looked = self.looked();
+        looked.answered = Some(began);
         let Some(id) = info_field(&info, "master_replid") else {
             return Ok((info, true));
         };
-        let before = self.looked().replication_id.replace(id.to_owned());
+        let before = looked.replication_id.replace(id.to_owned());
         let is_same = before.is_none_or(|before| before == id);
         if !is_same {
             self.forgot();
         }
+        drop(looked);
         Ok((info, is_same))
     }
 }

@@ -86,6 +86,11 @@ impl TcpProxy {
         state.2 += 1;
         self.shared.changed.notify_all();
     }
+
+    /// Leads new connections to another server.
+    pub fn lead_new_to(&self, server: SocketAddr) {
+        self.shared.state.lock().unwrap().1 = server;
+    }
 }
 
 impl Shared {

@@ -1,7 +1,7 @@
 //! Access to the servers: once this node agrees with the cluster-wide settings, a command goes to the server of its slot.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
@@ -150,6 +150,8 @@ pub(super) struct Gateway {
     pub(super) process: Process,
     /// The generation of the server with the cluster-wide settings when this node last agreed; 0 if it does not agree.
     agreed: AtomicU64,
+    /// Whether the last check looked at the servers on [`RECORDING`].
+    looked_on_recording: AtomicBool,
     /// Locked while the settings are being compared.
     agreeing: Mutex<()>,
     /// The minute from which all other nodes divide minutes into a different number of partitions, and the diagnosis.
@@ -180,6 +182,7 @@ impl Gateway {
                 counts_max: settings.counts_max / u64::from(settings.partitions.count()),
             },
             agreed: AtomicU64::new(0),
+            looked_on_recording: AtomicBool::new(false),
             agreeing: Mutex::new(()),
             outdated: std::sync::Mutex::default(),
             looked: Mutex::new(None),
@@ -242,10 +245,16 @@ impl Gateway {
     /// Checks that all servers respond, have their data and have room.
     pub(super) async fn check(&self) -> Result<()> {
         self.agree().await?;
+        // Behind a proxy, the two connections may lead to different servers.
+        let [looking, other] = if self.looked_on_recording.fetch_not(Ordering::Relaxed) {
+            [DRAINING, RECORDING]
+        } else {
+            [RECORDING, DRAINING]
+        };
         let has_room = async |server: Arc<Server>| {
             // Redis rejects a PING while it rejects all writes because it cannot save.
-            let ping = self.ask_server::<()>(&server, RECORDING, ANY, cmd("PING"));
-            let (looked, ping) = join(self.redis.look(&server, DRAINING), ping).await;
+            let ping = self.ask_server::<()>(&server, other, ANY, cmd("PING"));
+            let (looked, ping) = join(self.redis.look(&server, looking), ping).await;
             ping?;
             fault::check_room(&looked?).map_err(|fault| StoreError::from(fault.at(&server)))
         };
