@@ -166,9 +166,9 @@ fn node_refused_after_its_start_logs_the_outcome_of_its_events() {
         ("flush.grace", "3s"),
     ];
     let mut two = site.node("two", &keys);
-    // The node reads its socket before it receives this response.
+    // The node reads its socket before it receives this response. Scripts that are loaded also contain the command's name.
     let (keeping, kept) = mpsc::channel::<()>();
-    proxy.at(1, "HGETALL", When::Before, move || {
+    proxy.at(1, "$7\r\nHGETALL", When::Before, move || {
         let _ = kept.recv();
         Then::Pass
     });
