@@ -1,5 +1,6 @@
 //! Tests that every call ends in time while Redis is unreachable, and that nothing is lost.
 
+use futures_util::FutureExt;
 use redis_link::Timeouts;
 
 use crate::store_redis::prelude::*;
@@ -87,7 +88,7 @@ async fn commands_look_at_the_server_while_no_check_is_answered() {
     let deadline = Instant::now() + SOON;
     while store.generation(partition()) == generation {
         assert!(Instant::now() < deadline, "the new replication ID was not found");
-        let _abandoned = tokio::time::timeout(Duration::ZERO, store.check()).await;
+        let _abandoned = FutureExt::now_or_never(store.check());
         let _ = record(&store, minute(), &["s=1"], 1).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
