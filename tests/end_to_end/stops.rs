@@ -166,9 +166,9 @@ fn node_refused_after_its_start_logs_the_outcome_of_its_events() {
         ("flush.grace", "3s"),
     ];
     let mut two = site.node("two", &keys);
-    // The node reads its socket before it receives this response. Scripts that are loaded also contain the command's name.
+    // The node reads its socket before it receives the cluster-wide settings.
     let (keeping, kept) = mpsc::channel::<()>();
-    proxy.at(1, "$7\r\nHGETALL", When::Before, move || {
+    proxy.at(1, "HGETALL\r\n$12\r\neds:settings", When::Before, move || {
         let _ = kept.recv();
         Then::Pass
     });
