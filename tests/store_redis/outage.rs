@@ -1,5 +1,6 @@
 //! Tests that every call ends in time while Redis is unreachable, and that nothing is lost.
 
+use futures_util::FutureExt;
 use redis_link::Timeouts;
 
 use crate::store_redis::prelude::*;
@@ -72,6 +73,25 @@ async fn connections_to_different_servers_are_noticed() {
     let checks = [store.check().await, store.check().await];
     assert!(checks.iter().any(Result::is_err), "the new server was not checked");
     assert_ne!(store.generation(partition()), generation);
+}
+
+/// The server is replaced by another one while its connections stay open, and does not answer any check in time.
+#[tokio::test]
+async fn commands_look_at_the_server_while_no_check_is_answered() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    record(&store, minute(), &["s=1"], 1).await.unwrap();
+    let generation = store.generation(partition());
+    // Changes the replication ID.
+    server.query::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+    let deadline = Instant::now() + SOON;
+    while store.generation(partition()) == generation {
+        assert!(Instant::now() < deadline, "the new replication ID was not found");
+        let _abandoned = FutureExt::now_or_never(store.check());
+        let _ = record(&store, minute(), &["s=1"], 1).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// A recording fails unless it goes to the server that admitted its series, because a different server may not know them.

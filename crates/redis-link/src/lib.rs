@@ -290,7 +290,9 @@ impl Redis {
 
     /// Returns the connection of a lane. On a watched lane, looks at the server first if nobody has recently.
     async fn connection(&self, server: &Server, lane: Lane) -> Result<Connection, Fault> {
-        if lane.0 < self.lanes.watched && server.is_time_to_look() {
+        if lane.0 < self.lanes.watched
+            && let Some(_turn) = server.turn_to_look()
+        {
             self.look(server, lane).await?;
         }
         server.link(lane).connection().await.inspect_err(|_| self.suspect())

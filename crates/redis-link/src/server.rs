@@ -14,8 +14,6 @@ use crate::{Check, Lane, Lanes, info_field};
 
 /// The age of the last answered look from which commands look again.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(2);
-/// The minimum time between two looks of commands.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// A Redis server and the connections to it. `Display` shows its endpoint.
 pub struct Server {
@@ -25,14 +23,14 @@ pub struct Server {
     links: Vec<Arc<Link>>,
     watched: usize,
     looked: Mutex<Looked>,
+    /// Locked while a command looks.
+    looking: tokio::sync::Mutex<()>,
     replaced: AtomicU64,
     forgets: AtomicBool,
 }
 
 #[derive(Default)]
 struct Looked {
-    /// When a command last looked, whether or not it was answered.
-    asked: Option<Instant>,
     /// When the last look that was answered began.
     answered: Option<Instant>,
     replication_id: Option<String>,
@@ -54,6 +52,7 @@ impl Server {
             links,
             watched: lanes.watched,
             looked: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             replaced: AtomicU64::new(0),
             forgets: AtomicBool::new(false),
         }
@@ -93,15 +92,10 @@ impl Server {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a command must look first. If so, other commands need not for a while.
-    pub(crate) fn is_time_to_look(&self) -> bool {
-        let mut looked = self.looked();
-        let is_older = |at: Option<Instant>, age| at.is_none_or(|at| at.elapsed() >= age);
-        let is_time = is_older(looked.answered, LOOK_AGE_MAX) && is_older(looked.asked, LOOK_PAUSE);
-        if is_time {
-            looked.asked = Some(Instant::now());
-        }
-        is_time
+    /// Returns a guard if a command must look first. The others do not look until the guard is dropped.
+    pub(crate) fn turn_to_look(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let is_old = self.looked().answered.is_none_or(|at| at.elapsed() >= LOOK_AGE_MAX);
+        self.looking.try_lock().ok().filter(|_| is_old)
     }
 
     /// Returns an INFO reply, and whether the replication ID is the same as at the last look; if not, changes the generation.
