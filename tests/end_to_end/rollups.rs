@@ -160,7 +160,7 @@ fn site_past_the_hour() -> Site {
     site
 }
 
-/// Sends ten events of the previous minute, from this user on, and waits until the minute is published.
+/// Sends ten events of the previous minute, from this user on, and waits until the minute is published and added to windows.
 fn publish(site: &Site, node: &Node, first_user: u64) {
     let minute = (site.clock().now_ns() / MINUTE_NS - 1) * MINUTE_NS;
     let mut sender = Sender::to_all([node]);
@@ -170,6 +170,9 @@ fn publish(site: &Site, node: &Node, first_user: u64) {
         let points = site.points();
         when(points.keys().any(|point| point.minute_start_ns == minute), format!("{points:?}"))
     });
+    let unsent =
+        || site.redis.keys().into_iter().filter(|key| key.contains(":unsent:")).collect::<Vec<_>>();
+    wait_for("all outputs have the minute", unsent, Vec::is_empty);
 }
 
 /// Moves the clock while no node runs, because nodes wait after a jump of the clock.
