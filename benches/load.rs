@@ -2,10 +2,11 @@
 //! settings and recorders of the default configuration.
 
 use std::fmt::Write;
-use std::num::{NonZeroU16, NonZeroU32};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use event_data_service::config::Key;
 use event_data_service::event::{
     LineRules, OverflowSeries, Partition, Partitions, Precision, Window,
 };
@@ -102,7 +103,8 @@ impl Load {
 
 /// The partitions of the default configuration.
 pub(crate) fn partitions() -> Partitions {
-    Partitions::new(NonZeroU16::MIN.saturating_add(15))
+    let key = Key::find("store.partitions").expect("a configuration key");
+    Partitions::new(key.default.parse().expect("a number"))
 }
 
 /// Batcher settings of the default configuration, except that events of any age are accepted.

@@ -48,8 +48,9 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         column("commands to close a minute of 50 series", 0),
         column("the same, per node", 1),
     ];
-    let title = "Commands of simulated nodes, `sets`, 16 partitions";
-    let mut table = Table::new("scale-simulated", title, &columns);
+    let count = partitions().count();
+    let title = format!("Commands of simulated nodes, `sets`, {count} partitions");
+    let mut table = Table::new("scale-simulated", &title, &columns);
     for number in nodes {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
         let [starting, resting, closing] = runtime.block_on(commands(*number))?;

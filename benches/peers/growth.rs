@@ -7,14 +7,14 @@ use anyhow::ensure;
 use rustix::thread::CpuSet;
 
 use super::{
-    ALL, BASE, BYTES, Bench, COLLECTD, Counter, Figures, LOG, MEMORY_STORE, QUICK_EVENTS, SETS,
+    ALL, BASE, BYTES, Bench, COLLECTD, Counter, LOG, MEMORY_STORE, QUICK_EVENTS, SETS, columns,
     eds, plot,
 };
-use crate::measure::{divided_cpus, median, on_cpus};
+use crate::measure::{Way, divided_cpus, on_cpus, side_by_side};
 use crate::report::{Report, Table, column};
 
 const SERIES: [u32; 4] = [50, 500, 5_000, 50_000];
-const NODES: [u32; 4] = [1, 2, 4, 8];
+const NODES: [(&str, usize); 4] = [("1 node", 1), ("2 nodes", 2), ("4 nodes", 4), ("8 nodes", 8)];
 const MASTERS: usize = 3;
 /// The duration of a load that several nodes share, in seconds.
 const SECONDS: u32 = 58;
@@ -23,37 +23,6 @@ const ROUNDS: usize = 3;
 const UNTIL_REST: Duration = Duration::from_secs(24);
 /// The numbers of events per minute.
 const EVENTS: [f64; 5] = [1e4, 1e5, 1e6, 1e7, 1e8];
-
-/// The CPU time per event for increasing numbers of series or nodes. Ratios are relative to the smallest number.
-struct Growth {
-    counters: Vec<Counter>,
-    /// For each number of series or nodes, the cost with each counter.
-    costs: Vec<(u32, Vec<f64>)>,
-}
-
-impl Growth {
-    fn report(&self, report: &mut Report, id: &str, title: &str, quantity: &str) {
-        let names = self.counters.iter().map(|counter| counter.name());
-        let ratios = names.clone().map(|name| column(&format!("{name}: ratio"), 2));
-        let costs = names.clone().map(|name| column(&format!("{name}: {ALL}"), 3));
-        let mut table = Table::new(id, title, &ratios.chain(costs).collect::<Vec<_>>());
-        let lines = |at: usize| {
-            let points = self.costs.iter();
-            points.map(move |(number, costs)| (f64::from(*number), costs[at])).collect()
-        };
-        for (number, costs) in &self.costs {
-            let first = &self.costs[0].1;
-            let ratios = costs.iter().zip(first).map(|(cost, first)| cost / first);
-            table.row(&format!("{number} {quantity}"), ratios.chain(costs.iter().copied()));
-        }
-        let lines: Vec<_> = names.enumerate().map(|(at, name)| (name, lines(at))).collect();
-        report.add(table);
-        report.plot(
-            id,
-            plot::lines(title, quantity, ("CPU seconds per million events", false), &lines),
-        );
-    }
-}
 
 /// Measures growth with the number of series. `few` and `many` are the results for 50 and 5,000 series, which have already
 /// been measured.
@@ -64,19 +33,30 @@ pub(super) fn series(
     many: &Table,
 ) -> anyhow::Result<()> {
     let counters = bench.present(&[COLLECTD, MEMORY_STORE, SETS, LOG]);
-    let mut costs = Vec::new();
+    let id = "growth-series";
+    let title = "CPU time per event, by number of series";
+    let names = || counters.iter().map(|counter| counter.name());
+    let ratios = names().map(|name| column(&format!("{name}: ratio"), 2));
+    let columns = ratios.chain(names().map(|name| column(&format!("{name}: {ALL}"), 3)));
+    let mut table = Table::new(id, title, &columns.collect::<Vec<_>>());
+    let mut lines: Vec<_> = names().map(|name| (name, Vec::new())).collect();
     for number in SERIES {
         let flow = super::Flow { series: number, ..bench.base };
         let cost = |counter: &Counter| match number {
             50 => Ok(few.get(counter.name(), ALL)),
             5_000 => Ok(many.get(counter.name(), ALL)),
-            _ => cost(counter.count(&flow)?, &flow),
+            _ => Ok(counter.count(&flow)?.of(&flow, 0)[0]),
         };
-        let of_all: anyhow::Result<Vec<f64>> = counters.iter().map(cost).collect();
-        costs.push((number, of_all?));
+        let costs: Vec<f64> = counters.iter().map(cost).collect::<anyhow::Result<_>>()?;
+        for ((_, points), cost) in lines.iter_mut().zip(&costs) {
+            points.push((f64::from(number), *cost));
+        }
+        let ratios = lines.iter().map(|(_, points)| points[points.len() - 1].1 / points[0].1);
+        table.row(&format!("{number} series"), ratios.chain(costs.iter().copied()));
     }
-    let title = "CPU time per event, by number of series";
-    Growth { counters, costs }.report(report, "growth-series", title, "series");
+    report.add(table);
+    let unit = ("CPU seconds per million events", false);
+    report.plot(id, plot::lines(title, "series", unit, &lines));
     Ok(())
 }
 
@@ -91,40 +71,26 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
 }
 
 fn shared(report: &mut Report, senders: CpuSet) -> anyhow::Result<()> {
-    let (events, rounds) =
-        if report.is_quick() { (QUICK_EVENTS, 1) } else { (BASE.rate * SECONDS, ROUNDS) };
+    let events = if report.is_quick() { QUICK_EVENTS } else { BASE.rate * SECONDS };
     let flow = super::Flow { events, ..BASE };
-    let stores = ["sets", "log"].map(eds::Store::Redis);
-    let measure = |store, number: u32| {
-        let mut cluster = eds::Cluster::of(store, MASTERS);
-        (cluster.senders, cluster.rest) = (Some(senders), UNTIL_REST);
-        let figures = eds::count_with(cluster, &flow, number as usize)?;
-        ensure!(figures.events_lost == 0.0, "{} events were lost", figures.events_lost);
-        cost(figures, &flow)
-    };
-    let mut costs = vec![[const { Vec::new() }; 2]; NODES.len()];
-    for _ in 0..rounds {
-        for (of_number, number) in costs.iter_mut().zip(NODES) {
-            for (of_store, store) in of_number.iter_mut().zip(stores) {
-                of_store.push(measure(store, number)?);
-            }
-        }
+    let columns = &columns()[..3];
+    for (id, layout) in [("growth-sets", "sets"), ("growth-log", "log")] {
+        let way = |(name, number)| {
+            let run = move || {
+                let mut cluster = eds::Cluster::of(eds::Store::Redis(layout), MASTERS);
+                (cluster.senders, cluster.rest) = (Some(senders), UNTIL_REST);
+                let figures = eds::count_with(cluster, &flow, number)?;
+                ensure!(figures.events_lost == 0.0, "{} events were lost", figures.events_lost);
+                Ok(figures.of(&flow, 0)[..columns.len()].to_vec())
+            };
+            Way { name, run: Box::new(run) }
+        };
+        let title = format!(
+            "Nodes that share 300 000 events per second for {SECONDS} s of a minute, `{layout}`, {MASTERS} masters"
+        );
+        side_by_side(report, id, &title, ROUNDS, columns, &mut NODES.map(way))?;
     }
-    let medians =
-        |of_number: [Vec<f64>; 2]| of_number.map(|costs| median(costs.into_iter())).to_vec();
-    let costs = NODES.into_iter().zip(costs.into_iter().map(medians)).collect();
-    let title = format!(
-        "CPU time per event, by number of nodes that share 300 000 events per second for {SECONDS} s of a minute, on \
-         {MASTERS} masters of a Redis Cluster (medians of {rounds} rounds)"
-    );
-    let counters = stores.map(Counter::Eds).to_vec();
-    Growth { counters, costs }.report(report, "growth-shared", &title, "nodes");
     Ok(())
-}
-
-/// Returns the CPU seconds per million events.
-fn cost(figures: Figures, flow: &super::Flow) -> anyhow::Result<f64> {
-    figures.of(flow, 0).first().copied().ok_or_else(|| anyhow::anyhow!("no figures"))
 }
 
 /// Reports the memory of Redis for increasing numbers of events in a minute, computed from the bytes per event.

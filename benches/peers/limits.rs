@@ -10,6 +10,7 @@ use testing::redis::RedisServer;
 use super::eds::{Cluster, PATIENCE, Store};
 use super::flow::Flow;
 use super::{Bench, Counter, LOG, MEMORY_STORE, SETS};
+use crate::load::partitions;
 use crate::measure::{float, peak_memory_mb, process_cpu};
 use crate::node;
 use crate::report::{Report, Table, column};
@@ -191,7 +192,7 @@ pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Tab
 pub(crate) fn idle(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
     let mut table = Table::new(
         "idle",
-        "An idle node, 16 partitions",
+        &format!("An idle node, {} partitions", partitions().count()),
         &[
             column("Redis commands/s", 1),
             column("of Redis, ms/s", 1),
