@@ -102,6 +102,7 @@ impl Load {
 }
 
 /// The partitions of the default configuration.
+#[expect(clippy::expect_used, reason = "the key exists, and its default is a number")]
 pub(crate) fn partitions() -> Partitions {
     let key = Key::find("store.partitions").expect("a configuration key");
     Partitions::new(key.default.parse().expect("a number"))
