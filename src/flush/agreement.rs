@@ -15,7 +15,7 @@ use crate::store::{OutputName, Store, StoreError};
 use crate::telemetry::{Metrics, OutputMetrics};
 
 /// Timeout for comparing settings. After a timeout, the node continues as if nothing had changed.
-const LOOK_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const LOOK_WITHIN: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -33,13 +33,19 @@ impl Default for Agreement {
 }
 
 impl Agreement {
-    pub(super) async fn look(&mut self, store: &dyn Store, node: &Node, metrics: &Metrics) {
+    /// Compares the settings, and checks the store within this time. A check that ends earlier does not detect a server that
+    /// hangs, which is detected only when a response times out.
+    pub(super) async fn look(
+        &mut self,
+        (store, node, metrics): (&dyn Store, &Node, &Metrics),
+        within: Duration,
+    ) {
         // At the same time, so that the node waits for the store only once. A server that hangs must not hide a difference.
         let difference = timeout(LOOK_WITHIN, store.difference());
-        let (difference, checked) = join(difference, timeout(LOOK_WITHIN, store.check())).await;
-        self.has_room = !matches!(checked, Ok(Err(StoreError::Full(_))));
+        let (difference, checked) = join(difference, timeout(within, store.check())).await;
         let mut errors = lock(&node.store_errors);
         if let Ok(checked) = checked {
+            self.has_room = !matches!(checked, Err(StoreError::Full(_)));
             errors.store = checked.err().map(|error| error.to_string());
         }
         match difference {
@@ -239,7 +245,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn difference_is_found_although_a_server_hangs() {
         let mut agreement = Agreement::default();
-        agreement.look(&Other::new(), &Node::default(), &Metrics::new(Arc::default())).await;
+        let (node, metrics) = (Node::default(), Metrics::new(Arc::default()));
+        agreement.look((&Other::new(), &node, &metrics), LOOK_WITHIN).await;
         assert!(!agreement.agrees);
     }
 
@@ -260,7 +267,7 @@ mod tests {
             (Other { checked: Some(Err(away())), ..differs }, [true, true]),
             (well, [false, false]),
         ] {
-            agreement.look(&store, &node, &metrics).await;
+            agreement.look((&store, &node, &metrics), LOOK_WITHIN).await;
             let errors = lock(&node.store_errors).clone();
             let found = [errors.store, errors.settings].map(|error| error.is_some());
             assert_eq!(found, expected, "{store:?}");

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::agreement::Agreement;
+use super::agreement::{Agreement, LOOK_WITHIN};
 use super::backlog::BacklogReport;
 use super::claims::{Inbox, take_turns};
 use super::partitions::PartitionState;
@@ -137,11 +137,13 @@ impl Worker {
     }
 
     /// Sleeps until this instant. Keeps checking the store, so that the recorders learn in time that it may have lost data.
+    /// Waits for each check to end, because nothing else may find that a server hangs.
     async fn pause_until(&self, until: Instant, agreement: &mut Agreement) {
         let Shared { store, node, metrics, .. } = &*self.shared;
         while until.saturating_duration_since(Instant::now()) > LOOK_INTERVAL {
             tokio::time::sleep(LOOK_INTERVAL).await;
-            self.heartbeat.during(agreement.look(&**store, node, metrics)).await;
+            let look = agreement.look((&**store, node, metrics), Duration::MAX);
+            self.heartbeat.during(look).await;
         }
         tokio::time::sleep_until(until).await;
     }
@@ -150,7 +152,8 @@ impl Worker {
     /// claims, or the last error.
     async fn round(&self, agreement: &mut Agreement) -> Result<usize, StoreError> {
         let Shared { store, node, metrics, claims: held, .. } = &*self.shared;
-        let due = self.due_partitions(agreement.look(&**store, node, metrics)).await.into_iter();
+        let look = agreement.look((&**store, node, metrics), LOOK_WITHIN);
+        let due = self.due_partitions(look).await.into_iter();
         let (agrees, now) = (agreement.agrees, Instant::now());
         let wanting = self.outboxes.iter().filter(|(_, outbox)| outbox.wants_lapsed(now, agrees));
         let wanting: Vec<_> = wanting.map(|(name, _)| name.clone()).collect();
@@ -335,6 +338,7 @@ impl Worker {
         let now = Instant::now();
         let (filling, others): (Vec<_>, Vec<_>) = partitions.all().partition(|&partition| {
             let mut state = states.of(partition);
+            // Otherwise, trouble during the check would look like a first connection.
             state.settling.look(store.generation(partition), now, &settings);
             state.ask_times.fills(now)
         });

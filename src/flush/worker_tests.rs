@@ -127,13 +127,14 @@ impl Output for Taking {
     }
 }
 
-/// A store that can be made to seal slowly, to seem in-process, to report that other nodes never learn of announcements, or
-/// to have no unsent counts.
+/// A store that can be made to seal or check slowly, to seem in-process, to report that other nodes never learn of
+/// announcements, or to have no unsent counts.
 #[derive(Debug)]
 struct Slow {
     store: RedisStore,
     compacting: Notify,
     compact_takes: Duration,
+    check_takes: Duration,
     is_alone: bool,
     is_unheard: bool,
     has_unsent: bool,
@@ -155,6 +156,8 @@ impl Slow {
 #[async_trait]
 impl Store for Slow {
     async fn check(&self) -> Result<(), StoreError> {
+        tokio::time::sleep(self.check_takes).await;
+        self.called("check");
         self.store.check().await
     }
 
@@ -312,6 +315,7 @@ impl coordination::memory::Clock for Time {
 
 /// The state shared by all nodes.
 struct Site {
+    interval: Duration,
     time: Time,
     partitions: Partitions,
     redis: Arc<LuaRedis>,
@@ -325,6 +329,7 @@ impl Site {
         let partitions = Partitions::new(NonZeroU16::MIN);
         let clock = Box::new(move || time.micros());
         Self {
+            interval: SETTINGS.interval,
             time,
             redis: Arc::new(LuaRedis::new(clock, None)),
             partitions,
@@ -367,6 +372,7 @@ impl Site {
             store: self.store(name),
             compacting: Notify::new(),
             compact_takes: Duration::ZERO,
+            check_takes: Duration::ZERO,
             is_alone: false,
             is_unheard: false,
             has_unsent: true,
@@ -402,7 +408,7 @@ impl Site {
             outputs: outputs.collect(),
             arbiter,
             partitions: self.partitions.clone(),
-            settings: SETTINGS,
+            settings: FlushSettings { interval: self.interval, ..SETTINGS },
             witness_file: None,
             contributions: None,
             metrics: Arc::clone(&metrics),
@@ -572,6 +578,19 @@ async fn idle_partition_is_checked_rarely_until_events_arrive() {
     site.record("a=1", "u", AGO).await;
     seconds(4).await;
     assert_eq!(output.taken(), 1);
+}
+
+/// A hanging server is detected only when a response times out, which takes longer than a round waits for a check.
+#[tokio::test(start_paused = true)]
+async fn slow_checks_end_during_a_long_pause() {
+    let mut site = Site::new(Duration::ZERO);
+    site.interval = Duration::from_secs(30);
+    let mut slow = site.slow("node");
+    slow.check_takes = Duration::from_secs(3);
+    let outputs = named(&Arc::new(Taking::default()));
+    let node = site.start_with(slow, &site.node(Duration::ZERO), outputs);
+    seconds(10).await;
+    assert!(node.store.count("check") >= 2, "checks are abandoned");
 }
 
 #[tokio::test(start_paused = true)]

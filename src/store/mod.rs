@@ -144,7 +144,7 @@ impl Capabilities {
 /// The methods that the roles of a node have in common.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Fails if the store is unavailable, full or not usable for this node. All other calls make their own checks as well.
+    /// Fails if the store is unavailable, full or not usable for this node. Other calls rely on a check for a short time.
     async fn check(&self) -> Result<()>;
 
     /// Returns how this node's settings differ from the cluster-wide ones, if they do; the node may then only record events.
