@@ -14,7 +14,7 @@ use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{OutputName, Store, StoreError};
 use crate::telemetry::{Metrics, OutputMetrics};
 
-/// Timeout for comparing settings. After a timeout, the node continues as if nothing had changed.
+/// Timeout for comparing settings, and for a check in a round. After a timeout, the node continues as if nothing had changed.
 pub(super) const LOOK_WITHIN: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
